@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: MIT */
+/* Any bytes through the JPEG decoder: see picture.h. */
+#include "picture.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
+    return fuzz_picture(bytes, length);
+}
