@@ -159,6 +159,10 @@ static struct file make_coefficients(uint32_t blocks_across, uint32_t blocks_dow
     jpeg_mem_dest(&c, &bytes, &length);
     c.image_width = blocks_across * 8;
     c.image_height = blocks_down * 8;
+#if JPEG_LIB_VERSION >= 70 /* as Ubuntu builds it: the frame's size, which coefficients alone do not tell it */
+    c.jpeg_width = c.image_width;
+    c.jpeg_height = c.image_height;
+#endif
     c.input_components = 3;
     c.in_color_space = JCS_RGB;
     jpeg_set_defaults(&c);
