@@ -617,7 +617,7 @@ static void json_cache(const struct tune *t) {
     printf("\"cache\": {\"samples_per_s\": %.3f, \"gain\": %.4f, \"bytes\": %.0f, \"pictures\": %" PRIu32
            ", \"of\": %" PRIu32 ", ",
            c->rate, c->rate / rate_of(t), t->ceilings.cache_set, t->ceilings.cache_pictures, t->ceilings.cache_of);
-    printf("\"epoch_s\": %.3f, \"first_samples_per_s\": %.3f, \"first_epoch_s\": %.3f, \"pays_after\": %.3f}, ",
+    printf("\"epoch_s\": %.6f, \"first_samples_per_s\": %.3f, \"first_epoch_s\": %.6f, \"pays_after\": %.6f}, ",
            c->epoch, c->first_rate, c->first, c->pays_after);
 }
 
