@@ -340,7 +340,8 @@ for pid in "${traces[@]}"; do
     if wait "$pid"; then good=$((good + 1)); fi
 done
 [ $good -eq 1 ] || fail "of two traces $good were made"
-cat "$work/err-1" "$work/err-2" | grep -q "another trace is under way" || fail "a second trace is not refused"
+grep -q "another trace is under way" "$work/err-1" "$work/err-2" ||
+    fail "a second trace is not refused: $(cat "$work/err-1" "$work/err-2")"
 expect 1 "cannot write" "$LOADERCTL" trace --seconds 0.01 --output "$work/no/such/trace.json"
 expect 1 "from 1 to 60000" "$LOADERCTL" trace --seconds 61 --output "$work/no.json"
 

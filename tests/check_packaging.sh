@@ -21,7 +21,7 @@ if command -v systemd-analyze >/dev/null && [ -e "$units/loaderd.service" ]; the
         2>"$work/verify" || true
     # other units of this machine are not ours to judge
     ! grep -E 'loaderd\.(service|socket)' "$work/verify" || fail "systemd-analyze verify"
-    if systemd-analyze security --help 2>/dev/null | grep -q -- --offline; then
+    if grep -q -- --offline <<<"$(systemd-analyze security --help 2>/dev/null)"; then
         exposure=$(systemd-analyze security --offline=yes "$work/units/loaderd.service" 2>/dev/null |
             sed -n 's/.*Overall exposure level for loaderd.service: \([0-9.]*\).*/\1/p')
         awk -v e="$exposure" 'BEGIN { exit !(e != "" && e <= 2.0) }' || fail "systemd-analyze security: $exposure, more than 2.0"

@@ -141,7 +141,8 @@ cmp -s "$work/reference" "$work/other" || fail "boxes of YOLO labels and of TFRe
 expect 1 'boxes, which are in pixels' "$LOADERCTL" pack "$boxes/coco.tar" "$work/x.pack" --index none --fields 'jpg:image json:boxes' --resize 16
 pack "$good" "$work/labels.pack" --field label
 
-"$LOADERCTL" inspect "$work/labels.pack" 2>/dev/null | grep -q '^fields    label i64' || fail "--field label"
+"$LOADERCTL" inspect "$work/labels.pack" >"$work/inspect" 2>/dev/null || fail "inspect labels.pack"
+grep -q '^fields    label i64' "$work/inspect" || fail "--field label: $(cat "$work/inspect")"
 
 # ---- by the specification, in another language ----------------------------------------------------------------------
 if command -v python3 >/dev/null; then

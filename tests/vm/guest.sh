@@ -103,7 +103,7 @@ number() {
 }
 
 has_session() {
-    status | grep -q '"trainer_waits"'
+    grep -q '"trainer_waits"' <<<"$(status)"
 }
 
 kill_daemon() {
