@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "../client/consumer.h"
@@ -518,9 +519,18 @@ static bool visit(struct stress *t, uint64_t start, uint32_t batches, uint32_t *
     return r != -ENODATA;
 }
 
+/* How often members may join: each leaves a descriptor with the ring until workers are seen to have moved on (ring_bury). */
+static uint32_t visits_most(void) {
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return (uint32_t)CLAMP(limit.rlim_max, 200u, 3100u) - 100;
+}
+
 START_TEST(stress_of_members) {
     struct stress t = {.spec = spec_of(8, 6, 2, STRESS_BATCHES)};
-    uint32_t second, random = 99, joined = 0, visits = 0;
+    uint32_t second, random = 99, joined = 0, visits = 0, most = visits_most();
     struct diag diag = DIAG_INIT;
     t.ring = ring_of(&t.spec);
     ring_let(t.ring, 0);
@@ -533,7 +543,7 @@ START_TEST(stress_of_members) {
         ck_assert_int_eq(pthread_create(&workers[i], NULL, producer, &t), 0);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(pthread_create(&readers[i], NULL, consume_all, &faithful[i]), 0);
-    for (bool more = true; more && visits < 3000; visits++) {
+    for (bool more = true; more && visits < most; visits++) {
         random = random * 1664525u + 1013904223u;
         uint64_t at = MAX(atomic_load(&faithful[0].at), atomic_load(&faithful[1].at));
         uint64_t back = (random >> 8) % 8;
