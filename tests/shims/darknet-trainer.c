@@ -2,6 +2,7 @@
 /* What a trainer has of its own, in an object file of its own: the linker replaces both for everybody else. */
 #include "darknet.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 pthread_t load_data(load_args args);
@@ -11,6 +12,7 @@ int freed_by_trainer;
 
 pthread_t load_data(load_args args) {
     (void)args;
+    fputs("load_data() was not wrapped by the linker; was this built with -flto?\n", stderr);
     abort(); /* nobody must come here */
 }
 

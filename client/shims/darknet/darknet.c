@@ -5,8 +5,8 @@
  *
  *     -Wl,--wrap=load_data,--wrap=free_data -lloaderd
  *
- * so that its calls of load_data() and free_data() come here. docs/c-trainers.md is the guide, docs/TRAINERS.md what was
- * measured.
+ * so that its calls of load_data() and free_data() come here; without -flto, which joins calls before they can be wrapped.
+ * docs/c-trainers.md is the guide, docs/TRAINERS.md what was measured.
  *
  * load_data() starts a thread, as the original does, which waits for one batch and points *args.d at it: X rows are planar
  * f32 RGB of 0 to 1 in shared memory, read-only, nothing is copied; y rows are labels as the trainer wants them:
