@@ -6,7 +6,7 @@
 #include "base/copy.h"
 #include "base/util.h"
 
-#define ROOM (9u << 10)
+#define ROOM (50u << 10)
 #define GUARD 0xa5
 
 static uint8_t source[ROOM] __attribute__((aligned(64))), target[ROOM] __attribute__((aligned(64)));
@@ -51,6 +51,17 @@ START_TEST(test_alignments) {
 }
 END_TEST
 
+/* Around so many times four pages, which one loop takes at once. */
+START_TEST(test_pages) {
+    const struct copy_twin *twin;
+    fill_source();
+    for (size_t n = copy_twins(&twin); n > 0; n--, twin++)
+        for (size_t groups = 1; groups <= 3; groups++)
+            for (size_t bytes = groups * 16384 - 320; bytes < groups * 16384 + 320; bytes++)
+                check_one(twin, 64 + bytes % 64, bytes * 5 % 71, bytes);
+}
+END_TEST
+
 START_TEST(test_choice) {
     const struct copy_twin *twin;
     setenv("LOADERD_SIMD", "scalar", 1); /* each case is a process of its own */
@@ -82,6 +93,7 @@ int main(void) {
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, test_lengths);
     tcase_add_test(cases, test_alignments);
+    tcase_add_test(cases, test_pages);
     tcase_add_test(cases, test_choice);
     tcase_add_test(cases, test_pieces);
     suite_add_tcase(suite, cases);

@@ -247,7 +247,8 @@ struct runner {
     uint8_t *memory; /* the copies' destination */
     const uint8_t *source;
     size_t memory_bytes, source_bytes, piece;
-    uint32_t number, count;
+    uint32_t *place, places; /* of the sources, those that no other thread takes: once each in a pass */
+    uint32_t number;
     pthread_t thread;
     int cpu;
     /* device reads */
@@ -328,17 +329,27 @@ static void measure_pictures(const struct engine *engine, double seconds, struct
 
 /* ---- copies ---------------------------------------------------------------------------------------------------- */
 
+static void shuffle_places(struct runner *r, uint64_t *random) {
+    for (uint32_t i = r->places; i > 1; i--) {
+        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        uint32_t other = (uint32_t)((*random >> 32) * i >> 32), place = r->place[i - 1];
+        r->place[i - 1] = r->place[other];
+        r->place[other] = place;
+    }
+}
+
+/* Every source once and in another order in each pass, as an epoch takes records, so that caches keep as much of them;
+ * destinations in a row, as slots are. */
 static void *copy_pieces(void *arg) {
     struct runner *r = arg;
-    uint64_t sources = r->source_bytes / r->piece, targets = r->memory_bytes / r->piece, begun, n = 0;
+    uint64_t targets = r->memory_bytes / r->piece, begun, n = 0, random = r->number;
     double limit = r->seconds;
     be_worker(r->cpu);
     begun = now_ns();
     do {
-        /* sources in a scattered order, as shuffled records are, others than the other threads'; destinations in a row,
-         * as slots are */
-        uint64_t from = ((n * r->count + r->number) * UINT64_C(0x9E3779B97F4A7C15) >> 20) % sources;
-        r->twin->copy(r->memory + n % targets * r->piece, r->source + from * r->piece, r->piece);
+        if (n % r->places == 0)
+            shuffle_places(r, &random);
+        r->twin->copy(r->memory + n % targets * r->piece, r->source + r->place[n % r->places] * r->piece, r->piece);
         n++;
     } while (n % 8 || seconds_since(begun) < limit);
     r->done = n * r->piece;
@@ -366,6 +377,16 @@ static size_t bytes_copied(const struct engine *engine, uint64_t row) {
     return (size_t)CLAMP(MIN(all, memory / 8), LEAST_COPIED, MOST_COPIED);
 }
 
+/* Deals the sources out to `count` threads, of which this is one. */
+static bool take_places(struct runner *r, uint32_t count) {
+    uint32_t sources = (uint32_t)(r->source_bytes / r->piece);
+    r->places = MAX(sources / count, 1u);
+    r->place = calloc(r->places, sizeof *r->place);
+    for (uint32_t i = 0; r->place && i < r->places; i++)
+        r->place[i] = (i * count + r->number) % sources;
+    return r->place != NULL;
+}
+
 static double middle(double a, double b, double c) {
     return MAX(MIN(a, b), MIN(MAX(a, b), c));
 }
@@ -383,13 +404,16 @@ static void measure_copy(const struct engine *engine, double seconds, struct cei
     for (; source && made < ret->workers; made++) {
         runner[made] = (struct runner){.piece = piece,
                                        .number = made,
-                                       .count = ret->workers,
                                        .cpu = cpu_of(engine, made),
                                        .source = source,
                                        .source_bytes = source_bytes,
                                        .memory_bytes = memory_bytes};
-        if (!(runner[made].memory = copy_memory(memory_bytes)))
+        if (!take_places(&runner[made], ret->workers))
             break;
+        if (!(runner[made].memory = copy_memory(memory_bytes))) {
+            free(runner[made].place);
+            break;
+        }
     }
     double rate[3][COPY_TWINS];
     for (size_t k = 0; made == ret->workers && k < 3 * twins; k++) { /* in turns */
@@ -406,8 +430,10 @@ static void measure_copy(const struct engine *engine, double seconds, struct cei
             ret->copy_name = twin[t].name;
         }
     }
-    while (made > 0)
+    while (made > 0) {
         munmap(runner[--made].memory, memory_bytes);
+        free(runner[made].place);
+    }
     if (source)
         munmap(source, source_bytes);
     free(runner);
