@@ -113,18 +113,18 @@ static int resample(void) {
 /* ---- the others ------------------------------------------------------------------------------------------------- */
 
 static int widen(void) {
-    enum { ROWS = 4, IDS = 1025, MANY = 1 << 20 };
-    uint16_t *ids = malloc((MANY + ROWS * IDS) * sizeof *ids);
-    int32_t *ring = malloc(8 * ROWS * IDS * sizeof *ring);
+    enum { ROWS = 4, IDS = 1025, WINDOWS = 1 << 14, STRIDE = IDS - 1, SLOTS = 64 }; /* as run.sh has them: 32 MiB of ids */
+    uint16_t *ids = malloc((WINDOWS * STRIDE + 1) * sizeof *ids);
+    int32_t *ring = malloc(SLOTS * ROWS * IDS * sizeof *ring);
     if (!ids || !ring)
         return 1;
-    memset(ids, 1, (MANY + ROWS * IDS) * sizeof *ids);
-    memset(ring, 1, 8 * ROWS * IDS * sizeof *ring);
+    memset(ids, 1, (WINDOWS * STRIDE + 1) * sizeof *ids);
+    memset(ring, 1, SLOTS * ROWS * IDS * sizeof *ring);
     uint64_t n = 0, begun = now_ns(), sum = 0;
     do {
-        int32_t *out = ring + n % 8 * ROWS * IDS;
+        int32_t *out = ring + n % SLOTS * ROWS * IDS;
         for (unsigned row = 0; row < ROWS; row++) {
-            const uint16_t *in = ids + n * UINT64_C(40503) * (row + 1) % MANY;
+            const uint16_t *in = ids + (n * ROWS + row) * 40503 % WINDOWS * STRIDE; /* each once a pass */
             for (unsigned i = 0; i < IDS; i++)
                 out[row * IDS + i] = in[i];
         }

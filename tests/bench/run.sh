@@ -57,7 +57,7 @@ if [ -z "$pictures" ]; then
     pictures=$WORK/demo/train
     [ -d "$pictures" ] || "$build/tools/demo-data" "$WORK/demo" >/dev/null || exit 1
 fi
-records=$WORK/records.f32 record=602112 # 1 GiB of float32 3x224x224
+records=$WORK/raw.f32 record=602112 # 1 GiB of float32 3x224x224
 [ -f "$records" ] || head -c $((record * 1783)) /dev/urandom >"$records" || exit 1
 cat "$records" >/dev/null
 tokens=$WORK/tokens.bin # 32 MiB of ids of 16 bits
@@ -107,14 +107,15 @@ round_raw() {
 }
 round_cold() {
     [ "$cold_bytes" -gt 0 ] || return
-    local json
+    local json cpu # fio where the worker was: a disk that interrupts another CPU must wake it there, too
     for depth in 1 16 64; do
         json=$(ours "$cold" --record "x:u8[$cold_record]" --shuffle full --direct yes --workers 1 --depth "$depth" \
             --batch 32 --slots 16 --max-ring-bytes 512M)
         note "cold.$depth" "$(key bytes_in_per_s <<<"$json")"
         note "alone.$depth" "$(key device_bytes_per_s <<<"$json")"
         command -v fio >/dev/null || continue
-        json=$(fio --name=cold --filename="$cold" --rw=randread --bs="$cold_record" --direct=1 --ioengine=io_uring \
+        cpu=$(key cpu <<<"$json")
+        json=$(fio --name=cold --filename="$cold" --rw=randread --bs="$cold_record" --direct=1 --ioengine=io_uring ${cpu:+--cpus_allowed="$cpu"} \
             --iodepth="$depth" --runtime="$(awk -v s="$seconds" 'BEGIN {printf "%d", s < 1 ? 1 : s}')" --time_based --readonly --output-format=json 2>>"$values/errors")
         note "fio.$depth" "$(grep -oE '"bw_bytes" : [0-9]+' <<<"$json" | head -n 1 | sed 's/.*: //')"
     done
