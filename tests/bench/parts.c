@@ -113,7 +113,7 @@ static int resample(void) {
 /* ---- the others ------------------------------------------------------------------------------------------------- */
 
 static int widen(void) {
-    enum { ROWS = 4, IDS = 1025, WINDOWS = 1 << 14, STRIDE = IDS - 1, SLOTS = 64 }; /* as run.sh has them: 32 MiB of ids */
+    enum { ROWS = 4, IDS = 1025, STRIDE = IDS - 1, WINDOWS = 1 << 14, SLOTS = 64 }; /* run.sh's */
     uint16_t *ids = malloc((WINDOWS * STRIDE + 1) * sizeof *ids);
     int32_t *ring = malloc(SLOTS * ROWS * IDS * sizeof *ring);
     if (!ids || !ring)
