@@ -29,17 +29,19 @@ static size_t copy_head(uint8_t *restrict to, const uint8_t *restrict from, size
 #define PAGE 4096u
 #define PAGES 4u
 
-/* Four pages at once, two lines of each in turn, and the lines of the next four fetched ahead: as many streams keep more
- * reads of memory in flight than one does. From `at` on; returns where it ended, less than four pages before the end. */
+/* Four pages at once, two lines of each in turn, and the lines of the next four fetched ahead where there are as many: so
+ * many streams keep more reads of memory in flight than one does. From `at` on; returns where it ended, less than four
+ * pages before the end. */
 __attribute__((target("avx512f"))) static size_t copy_pages(uint8_t *restrict out, const uint8_t *restrict in,
                                                             size_t at, size_t bytes) {
     for (; bytes - at >= PAGES * PAGE; at += PAGES * PAGE) {
+        size_t ahead = bytes - at >= 2 * PAGES * PAGE ? PAGES * PAGE : 0;
         for (size_t line = at; line < at + PAGE; line += 128) {
             __m512i a[PAGES], b[PAGES];
             for (size_t i = 0; i < PAGES; i++) {
                 const uint8_t *page = in + line + i * PAGE;
-                _mm_prefetch((const char *)(page + PAGES * PAGE), _MM_HINT_T1); /* never faults */
-                _mm_prefetch((const char *)(page + PAGES * PAGE + 64), _MM_HINT_T1);
+                _mm_prefetch((const char *)(page + ahead), _MM_HINT_T1);
+                _mm_prefetch((const char *)(page + ahead + 64), _MM_HINT_T1);
                 a[i] = _mm512_loadu_si512(page);
                 b[i] = _mm512_loadu_si512(page + 64);
             }

@@ -115,6 +115,7 @@ round_cold() {
         note "alone.$depth" "$(key device_bytes_per_s <<<"$json")"
         command -v fio >/dev/null || continue
         cpu=$(key cpu <<<"$json")
+        [ "${cpu:--1}" -ge 0 ] || cpu= # it was not pinned
         json=$(fio --name=cold --filename="$cold" --rw=randread --bs="$cold_record" --direct=1 --ioengine=io_uring ${cpu:+--cpus_allowed="$cpu"} \
             --iodepth="$depth" --runtime="$(awk -v s="$seconds" 'BEGIN {printf "%d", s < 1 ? 1 : s}')" --time_based --readonly --output-format=json 2>>"$values/errors")
         note "fio.$depth" "$(grep -oE '"bw_bytes" : [0-9]+' <<<"$json" | head -n 1 | sed 's/.*: //')"
