@@ -27,10 +27,10 @@
 #define RECORDS 64u              /* of them, made as a cache would */
 #define SCATTER 8191             /* a prime, so that its multiples take each of fewer places */
 #define LEAST_COPIED (64u << 20) /* bytes that all copies take from: as many as the dataset gives, ... */
-#define MOST_COPIED (1u << 30) /* ... within these; processors have caches of several hundred MiB */
-#define COPY_WINDOW 0.06         /* seconds of each of nine, at least: a ring of some hundred MiB is written once or more */
-#define FILES 256u             /* opened for device reads, of a folder */
-#define FINISH_MOST_S 30       /* that workers get to finish what they do */
+#define MOST_COPIED (1u << 30)   /* ... within these; processors have caches of several hundred MiB */
+#define COPY_WINDOW 0.06         /* seconds of each of nine, at least: a large ring is written once or more */
+#define FILES 256u               /* opened for device reads, of a folder */
+#define FINISH_MOST_S 30         /* that workers get to finish what they do */
 
 /* Runs where and as a worker does, so that other load meets both alike. */
 static void be_worker(int cpu) {
